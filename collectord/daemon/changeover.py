@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The change from some sessions to others, at the start and at each reload.
 
-New ones are opened beside those that run, and take their place once all of them record: so nothing
-is missed in between, and a failure changes nothing. What cannot be open twice is closed first; if
-the new one fails it is opened again, and the time between is a gap.
+New sessions are opened beside the running ones, and take their place once all of them record: so
+nothing is missed in between, and a failure changes nothing. A session that cannot be open twice is
+closed first; if its successor fails, it is opened again, and the time between is a gap.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Changeover:
 
     Args:
         context: opens sessions.
-        sessions: the live ones.
-        starting: those that do not record yet.
-        ending: ends those that are not needed any more.
+        sessions: the live sessions.
+        starting: the sessions that do not record yet.
+        ending: ends sessions that are not needed any more.
         places: the directories of segments.
         service: is told of what is opened.
         told: called when other sessions are live.
@@ -88,9 +88,9 @@ class Changeover:
         self._stops = False
 
     async def stop(self) -> None:
-        """Exchange no sessions from now on: those that are live are about to be closed.
+        """Exchange no sessions from now on: the live sessions are about to be closed.
 
-        Those of a start that have begun are live when it returns.
+        Sessions of a start that have begun are live when this method returns.
         """
         self._starting.hurry()
         async with self._begins:
@@ -99,8 +99,8 @@ class Changeover:
     async def start(self, config: Config, plan: Plan, plans: Sequence[SessionPlan]) -> None:
         """Open and begin planned sessions, beside those that were begun before.
 
-        One that may fail is replaced by a placeholder with the reason. One whose disk does not
-        answer joins the others when it does.
+        A session that may fail is replaced by a placeholder with the reason. A session whose disk
+        does not answer joins the others when the disk does.
 
         Raises:
             CollectordError: a session cannot be opened or begun; none of these is left open.
@@ -118,21 +118,22 @@ class Changeover:
                 raise
 
     async def change(self, old: Plan, config: Config, new: Plan, found: Difference) -> None:
-        """Let the sessions of one plan be followed by those of another.
+        """Replace the sessions of one plan by the sessions of another.
 
-        Those that are not needed any more are ended beside them, and those whose disks do not
-        answer follow later.
+        Sessions that are not needed any more end beside the new ones, and sessions whose disks do
+        not answer follow later.
 
         Args:
             old: the plan that runs.
-            config: what the new one was made of.
+            config: the configuration that the new plan was made of.
             new: the plan that is to run.
             found: the difference between the two.
 
         Raises:
             CollectordError: a session cannot be opened or begun, or a directory not be claimed, or
                 too many would be open at a time; the old ones go on.
-            PlanError: one with the name or the directory of a new one has not ended or begun yet.
+            PlanError: a session with the name or the directory of a new one has not ended or begun
+                yet.
         """
         gone = found.of(Kind.REMOVED)
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
@@ -175,16 +176,16 @@ class Changeover:
             self._keep_places()
 
     def _keep_places(self) -> None:
-        """Keep the directories of those sessions alone that write there, or will."""
+        """Release all directories but those that a session writes to, or will write to."""
         if self._plan is not None:
             others = (*self._sessions.plans, *self._ending.plans, *self._starting.plans)
             self._places.keep((*self._plan.sessions, *others))
 
     async def _claim_again(self, plans: Iterable[SessionPlan]) -> None:
-        """Claim directories that somebody may have removed; see that those on hung disks come.
+        """Claim directories that may have been removed; wait only briefly for hung disks.
 
         Raises:
-            SinkError: one cannot be claimed.
+            SinkError: a directory cannot be claimed.
         """
         claims = self._places.start(plans)
         if claims:
@@ -213,7 +214,7 @@ class Changeover:
         return [self._starting.set_out(plan, way) for plan in plans]
 
     def _join(self, one: Arrival) -> None:
-        """Let a session take its place whose disk has answered after the others'."""
+        """Put a session in its place whose disk has answered later than the others."""
         plan, error = one.plan, one.error()
         if self._stops or plan.key not in self._order:
             self._ending.begin(one.aside.pop_all())
@@ -229,7 +230,7 @@ class Changeover:
         self._keep_places()
 
     def _exchange(self, ones: Iterable[Arrival], gone: AbstractSet[Key] = frozenset()) -> None:
-        """Let sessions take their places, and end those that had them, or had to go."""
+        """Put sessions in their places, and end the sessions that they replace or that must go."""
         aside = SessionSet(self._context.watch)
         for one in ones:
             aside.take(one.aside)

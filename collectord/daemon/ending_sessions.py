@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are not wanted any more end beside those that record.
+"""Ends sessions that are not wanted any more, beside the sessions that record.
 
-Each waits for its own disk. No other session waits for that, nor does a reload or a stop.
+Each session waits for its own disk only. No other session waits for it, nor does a reload or a
+stop.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class EndingSessions:
     """Flushes, seals, balances and undoes sessions, each in its own time.
 
     Args:
-        sessions: the live ones, which keep the balances of those that they follow.
+        sessions: the live sessions, which keep the balances of the sessions that they follow.
 
     Attributes:
-        left: called whenever some have ended.
+        left: called whenever sessions have ended.
     """
 
     def __init__(self, sessions: SessionSet) -> None:
@@ -74,7 +75,7 @@ class EndingSessions:
         self._parts.remove(part)
         self.left()
         # A session is a cycle of objects, and its stream has megabytes of known tasks. The caller
-        # has them still.
+        # still has them.
         asyncio.get_running_loop().call_soon(gc.collect)
 
     @property
@@ -83,20 +84,20 @@ class EndingSessions:
         return [plan for part in self._parts for plan in part.out.plans]
 
     def balances(self) -> tuple[SessionBalance, ...]:
-        """Return their balances so far."""
+        """Return the balances so far of the sessions that have not ended yet."""
         balances = (balance for part in self._parts for balance in part.out.balances())
         return tuple(replace(balance, state="ending") for balance in balances)
 
     async def settled(self) -> list[str]:
-        """Wait for those that have begun to end just now; return the names of those that have not.
+        """Wait for sessions that end just now; return the names of sessions that have not ended.
 
-        One whose disk does not answer is waited for once, for two seconds.
+        A session whose disk does not answer is waited for once, for two seconds.
         """
         await self._wait(self._parts)
         return sorted({plan.name for plan in self.plans})
 
     async def check(self, plans: Iterable[SessionPlan]) -> None:
-        """Wait likewise for sessions with the name or the folder of one that is to be opened.
+        """Wait, as `settled` does, for sessions with the name or folder of one to be opened.
 
         Raises:
             PlanError: such a session has not ended yet.
@@ -119,7 +120,7 @@ class EndingSessions:
             await asyncio.wait([task], timeout=max(0.0, left_s))
 
     async def end(self) -> None:
-        """Wait until all have ended."""
+        """Wait until all sessions have ended."""
         while self._parts:
             await asyncio.wait([part.task for part in self._parts])
 

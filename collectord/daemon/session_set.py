@@ -192,7 +192,7 @@ class SessionSet:
             self.watch_maps(live.session)
 
     def watch_maps(self, session: AnySession) -> None:
-        """Have the maps of a session's BPF programs read with those of the others."""
+        """Read the maps of a session's BPF programs together with the maps of the others."""
         for reader, first in session.readers:
             self._watch.add(reader, first)
 
@@ -222,7 +222,7 @@ class SessionSet:
         return out
 
     def outlive(self) -> None:
-        """Have the sessions that can record on after this process do so."""
+        """Let each session that can do so record on after this process."""
         for session in self:
             if isinstance(session, Session):
                 session.outlive()

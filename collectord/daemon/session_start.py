@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session that is on its way: a task of its own brings it to its begin."""
+"""The start of one session: a task of its own claims, opens and begins it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ORDER_PART: Final = 0.05  # of _GRACE_S
 
 
 class Stage(enum.Enum):
-    """How far a session is; see `_ON_DISK` for those that wait for its disk."""
+    """How far a session is; `_ON_DISK` lists the stages that wait for its disk."""
 
     CLAIMING = enum.auto()
     OPENING = enum.auto()
@@ -71,17 +71,17 @@ class Arrival:
     """A session on its way.
 
     Args:
-        plan: of the session.
-        way: how it is opened.
+        plan: the plan of the session.
+        way: how the session is opened.
         aside: gets the session.
-        advanced: set whenever it is further.
+        advanced: set whenever the session is further.
         previous: the session in front of it.
 
     Attributes:
         stage: how far it is.
-        task: does all that.
+        task: claims, opens and begins the session.
         dropped: it is not wanted any more.
-        joins: called when it is over, if nobody waits for that any more.
+        joins: called when the session is over, if nobody waits for it any more.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class Arrival:
                     await previous._claimed.wait()  # noqa: SLF001
 
     def opening(self) -> None:
-        """Note that its source is opened (session_factory.Progress)."""
+        """Note that opening the session's source starts (session_factory.Progress)."""
         self.enter(Stage.OPENING)
         self.way.told(self.plan)
 
     def loading(self) -> None:
-        """Note that its source is open (session_factory.Progress)."""
+        """Note that the session's source is open (session_factory.Progress)."""
         self.enter(Stage.LOADING)
 
     def let_begin(self) -> None:
-        """Let it begin once it is open."""
+        """Allow the session to begin once it is open."""
         self._may_begin.set()
 
     async def go(self, before: Callable[[], Awaitable[None]]) -> None:
-        """Go all the way, unless it is dropped before it begins.
+        """Claim, open and begin the session, unless it is dropped before it begins.
 
         Args:
             before: awaited right before it begins.
@@ -172,7 +172,7 @@ class Arrival:
             undo.pop_all()
 
     def drop(self) -> None:
-        """Have it end: at once while nothing of it is on the disk, else when the disk answers."""
+        """End the session: at once if it has nothing on the disk, else when the disk answers."""
         self.dropped = True
         self._may_begin.set()
         if self.stage in {Stage.CLAIMING, Stage.OPENING}:
@@ -180,12 +180,12 @@ class Arrival:
         self._advanced.set()
 
     def allow_more_time(self) -> None:
-        """Give its disk some more time: it may be slow."""
+        """Give the session's disk some more time: it may be slow."""
         self._since_s = time.monotonic() - _GRACE_S + BLOCKED_S
 
     @property
     def stuck_in_s(self) -> float:
-        """The seconds until its disk counts as hung; infinite while it waits for no disk."""
+        """The seconds until the session's disk counts as hung; infinite if it waits for none."""
         if self.stage not in _ON_DISK or self.task.cancelling():
             return math.inf
         return self._since_s + _GRACE_S - time.monotonic()
@@ -199,7 +199,7 @@ class Arrival:
         return replace(balance, state=state, directory=directory, degraded_reasons=reasons)
 
     def error(self) -> CollectordError | None:
-        """Return why it has failed; None if it has not, or if nobody wants it any more."""
+        """Return why the session has failed; None if it has not, or if it is dropped."""
         if self.dropped or not self.task.done() or self.task.cancelled():
             return None
         error = self.task.exception()

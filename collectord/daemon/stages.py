@@ -218,7 +218,7 @@ class Stages:
         self.state_dir.delete_in(self._workers.on)
 
     async def _recover(self, run: Run) -> None:
-        """Have what killed processes left sealed and salvaged."""
+        """Seal and salvage the files and rings that killed processes left."""
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
         done = await self.crash_recovery.recover(run.stop, everything=run.salvage_all)

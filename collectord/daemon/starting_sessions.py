@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are wanted and do not record yet, and waiting for them.
+"""Opens the sessions that the configuration names, until they record.
 
-None waits for the disk of another one. The others begin without one whose disk does not answer,
-which joins them when it does.
+No session waits for the disk of another one. If the disk of a session does not answer, the other
+sessions begin without it; it joins them when its disk answers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class StartingSessions:
     """The sessions that are being opened, and do not record yet.
 
     Args:
-        sessions: the live ones.
-        ending: ends those that have begun in vain.
+        sessions: the live sessions.
+        ending: ends sessions that have begun in vain.
 
     Attributes:
-        abandoned: the plans of those whose disks did not answer before the end of the process.
+        abandoned: the plans of sessions whose disks did not answer before the process ended.
     """
 
     def __init__(self, sessions: SessionSet, ending: EndingSessions) -> None:
@@ -59,7 +59,7 @@ class StartingSessions:
         self._patient = True
 
     def set_out(self, plan: SessionPlan, way: Way) -> Arrival:
-        """Let a session be claimed and opened; it does not begin before it is told to."""
+        """Start claiming and opening a session; it begins only after `Arrival.let_begin`."""
         previous = self._ones[-1] if self._ones else None
         one = Arrival(plan, way, SessionSet(way.context.watch), self._advanced, previous)
         one.task = asyncio.create_task(one.go(lambda: self._note_covered(plan)))
@@ -82,18 +82,18 @@ class StartingSessions:
         self._ending.left()
 
     async def opened(self, ones: Sequence[Arrival]) -> None:
-        """Wait until all are open, except those whose disks do not answer. Raises their errors."""
+        """Wait until all sessions are open whose disks answer. Raises the sessions' errors."""
         await self._until(ones, Stage.OPEN)
 
     async def begun(self, ones: Sequence[Arrival], joins: Join | None = None) -> list[Arrival]:
-        """Let all begin, and wait for them likewise; return those that have begun.
+        """Begin all sessions, wait as in `opened`, and return the sessions that have begun.
 
         Args:
             ones: the sessions.
-            joins: called for each of the others when its disk has answered, unless it is dropped.
+            joins: called for each other session when its disk has answered, unless it is dropped.
 
         Raises:
-            CollectordError: one cannot begin.
+            CollectordError: a session cannot begin.
         """
         for one in ones:
             one.let_begin()
@@ -103,7 +103,7 @@ class StartingSessions:
         return [one for one in ones if one.stage is Stage.OVER and not one.dropped]
 
     async def _until(self, ones: Sequence[Arrival], stage: Stage) -> None:
-        """Wait until all have come so far, or have ended, or are stuck."""
+        """Wait until each session has reached a stage, has ended, or is stuck on its disk."""
         while True:
             for one in ones:
                 error = one.error()
@@ -124,13 +124,13 @@ class StartingSessions:
                     await self._advanced.wait()
 
     def _hangs(self) -> bool:
-        """Whether a thread has waited for a disk without a break; else the machine is slow."""
+        """Whether a thread has waited for a disk without a break; if not, the machine is slow."""
         now_s = time.monotonic()
         self._blocked_s = {one: self._blocked_s.get(one, now_s) for one in _blocked()}
         return any(now_s - since_s >= BLOCKED_S for since_s in self._blocked_s.values())
 
     async def drop(self, ones: Iterable[Arrival]) -> None:
-        """Have sessions end that are not wanted, and wait for them, but not for hung disks."""
+        """End sessions that are not wanted any more; wait for them, but not for hung disks."""
         dropped = [*ones]
         for one in dropped:
             one.drop()
@@ -153,7 +153,7 @@ class StartingSessions:
 
     @property
     def plans(self) -> list[SessionPlan]:
-        """The plans of all sessions on their way, those included that are not wanted any more."""
+        """The plans of all sessions on their way, including the dropped sessions."""
         return [one.plan for one in self._ones]
 
     @property
@@ -163,15 +163,15 @@ class StartingSessions:
         return sorted({plan.name for plan in wanted if not plan.ends_ns})
 
     def balances(self) -> tuple[SessionBalance, ...]:
-        """Return the balances of those that are wanted: nothing is recorded yet."""
+        """Return the balances of the sessions that are not dropped; they record nothing yet."""
         return tuple(one.balance("beginning") for one in self._ones if not one.dropped)
 
     def ending(self) -> tuple[SessionBalance, ...]:
-        """Return the balances of the others."""
+        """Return the balances of the dropped sessions."""
         return tuple(one.balance("ending") for one in self._ones if one.dropped)
 
     async def check(self, plans: Iterable[SessionPlan]) -> None:
-        """Wait for sessions with the name or the folder of one that is to be opened.
+        """Wait for sessions that have the name or the folder of a session to be opened.
 
         Raises:
             PlanError: the disk of such a session does not answer.
@@ -188,9 +188,9 @@ class StartingSessions:
             )
 
     async def end(self) -> None:
-        """Drop all, and wait for their disks for a few seconds; the others are abandoned.
+        """Drop all sessions, wait a few seconds for their disks, and abandon the rest.
 
-        Nothing is lost with those: their events were never enabled.
+        No record is lost with abandoned sessions: their events were never enabled.
         """
         for one in self._ones:
             one.drop()
@@ -205,7 +205,7 @@ class StartingSessions:
         self.abandoned += left
 
     def _not_abandoned(self) -> tuple[SessionPlan, ...]:
-        """Return the plans of those that are not abandoned yet."""
+        """Return the plans of sessions on their way that are not abandoned yet."""
         return tuple(plan for plan in self.plans if plan not in self.abandoned)
 
 

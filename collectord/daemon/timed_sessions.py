@@ -258,7 +258,7 @@ class TimedSessions:
                 one.task.cancel()
 
     async def end(self) -> None:
-        """Wait for those whose time was over before."""
+        """Wait for the sessions whose time was over before."""
         tasks = [one.task for one in self._running.values() if one.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -289,7 +289,7 @@ class TimedSessions:
 
 
 def _check_all(ones: Iterable[Arrival], begun: Collection[Arrival]) -> None:
-    """Raise PlanError if some have not begun."""
+    """Raise PlanError if some of the sessions have not begun."""
     for one in ones:
         if one not in begun:
             raise PlanError(

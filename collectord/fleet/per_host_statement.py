@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a question to one host into the same question to each of many, answered together.
+"""Rewrites an SQL statement about one host so that it asks each of many hosts by itself.
 
 A statement that was written for the records of one host pairs and counts them as if there were
 no other. Here each part of it gets the column `host`: what it groups, orders within a window,
@@ -54,13 +54,13 @@ class _Lift:
         self._table = labels
 
     def statement(self, tree: exp.Query) -> exp.Query:
-        """Lift the whole statement."""
+        """Rewrite the whole statement."""
         known = self._with(tree, {})
         self._parts(tree, known, is_last=True)
         return tree
 
     def _with(self, node: exp.Expr, known: Mapping[str, bool]) -> dict[str, bool]:
-        """Lift the named parts of a query, and return whether each name has hosts."""
+        """Rewrite the named parts of a query, and return whether each name has hosts."""
         names = dict(known)
         with_ = node.args.get("with_")
         for part in with_.expressions if with_ is not None else ():
@@ -68,7 +68,7 @@ class _Lift:
         return names
 
     def _query(self, node: exp.Expr, known: Mapping[str, bool]) -> bool:
-        """Lift a query, and return whether its rows have a host."""
+        """Rewrite a query, and return whether its rows have a host."""
         return self._parts(node, self._with(node, known), is_last=False)
 
     def _parts(self, node: exp.Expr, known: Mapping[str, bool], *, is_last: bool) -> bool:
@@ -101,7 +101,7 @@ class _Lift:
         return True
 
     def _join(self, select: exp.Select, known: Mapping[str, bool]) -> exp.Column | None:
-        """Join what a SELECT reads by host, and return the column of the first; None: no host."""
+        """Join the tables of a SELECT by host; return the first host column, None without one."""
         host = self._source(select.args.get("from_"), known)
         for join in select.args.get("joins") or ():
             other = self._source(join, known)
@@ -123,7 +123,7 @@ class _Lift:
         return host
 
     def _source(self, node: exp.Expr | None, known: Mapping[str, bool]) -> exp.Column | None:
-        """Return the column `host` of what FROM or a JOIN names; None if it has none."""
+        """Return the column `host` of the table that FROM or a JOIN names; None if it has none."""
         source = node.this if node is not None else None
         if isinstance(source, exp.Subquery):
             has_host = self._query(source, known)
@@ -143,7 +143,7 @@ class _Lift:
     def _subqueries(
         self, select: exp.Select, known: Mapping[str, bool], host: exp.Column | None
     ) -> None:
-        """Hold the subqueries in expressions of a SELECT to the host of its row."""
+        """Restrict the subqueries in expressions of a SELECT to the host of its row."""
         # By identity: two parts of a statement may have the same words.
         sources = {id(select.args.get("from_")), id(select.args.get("with_"))}
         sources |= {id(join.this) for join in select.args.get("joins") or ()}
@@ -167,7 +167,7 @@ class _Lift:
 
     @staticmethod
     def _windows(select: exp.Select, *whose: exp.Column) -> None:
-        """Have each window of a SELECT be of one host, or of one row of a host's labels."""
+        """Partition each window of a SELECT by host, and by the labels that are asked for."""
         named = {id(window) for window in select.args.get("windows") or ()}
         for window in _windows_of(select):
             if id(window) not in named and window.alias:  # by the name of one
@@ -176,7 +176,7 @@ class _Lift:
             window.set("partition_by", [*keys, *(window.args.get("partition_by") or ())])
 
     def _group(self, select: exp.Select, keys: Sequence[exp.Column]) -> None:
-        """Have a SELECT with aggregates group by hosts as well."""
+        """Group a SELECT that has aggregates by the columns of hosts as well."""
         group = select.args.get("group")
         if group is not None and group.args.get("all"):
             return
@@ -186,7 +186,7 @@ class _Lift:
             select.group_by(*(key.copy() for key in keys), copy=False)
 
     def _labels(self, select: exp.Select, host: exp.Column) -> list[tuple[str, exp.Column]]:
-        """Join the labels of hosts to a SELECT, and return those that are asked for."""
+        """Join the labels of hosts to a SELECT, and return the labels that are asked for."""
         if any(name != HOST for name in self._by):
             on = exp.EQ(this=_label(HOST), expression=host.copy())
             labels = exp.select(
@@ -210,7 +210,7 @@ def _is_inner(node: exp.Expr, select: exp.Select) -> bool:
 
 
 def _tell_apart(inner: exp.Select, outer: str) -> None:
-    """Give what a subquery reads another name, if the row that it is about is of the same name."""
+    """Rename the table that a subquery reads, if the outer query's table has the same name."""
     joins = inner.args.get("joins") or ()
     for node in filter(None, (inner.args.get("from_"), *joins)):
         source = node.this
@@ -230,7 +230,7 @@ def _windows_of(select: exp.Select) -> list[exp.Expr]:
 
 
 def _has_aggregates(select: exp.Select) -> bool:
-    """Whether a SELECT without GROUP BY makes one row of all."""
+    """Whether a SELECT has an aggregate, and so makes one row of all without GROUP BY."""
     places = [*select.expressions, select.args.get("having")]
     for place in filter(None, places):
         for node in place.walk(prune=lambda one: isinstance(one, exp.Window | exp.Query)):

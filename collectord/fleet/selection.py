@@ -56,9 +56,9 @@ class Wanted(NamedTuple):
     """The hosts and the time that are asked for.
 
     Attributes:
-        window: of time, UTC.
+        window: the time that is asked for, UTC.
         hosts: a glob, "*" for all.
-        labels: that a host must have, by key; values may be globs.
+        labels: the labels that a host must have, by key; values may be globs.
         also: other hosts that are asked for as well, of the same time; None: no others.
     """
 
@@ -69,7 +69,7 @@ class Wanted(NamedTuple):
 
     @property
     def either(self) -> list[Wanted]:
-        """All choices of hosts: a host is asked for if it is of one of them."""
+        """All choices of hosts: a host is asked for if any choice has it."""
         return [self, *([] if self.also is None else self.also.either)]
 
     @property
@@ -79,11 +79,11 @@ class Wanted(NamedTuple):
         return [""] if any(map(_is_glob, names)) else names
 
     def may_have(self, host: str) -> bool:
-        """Whether the name of a host is one that is asked for."""
+        """Whether the hosts that are asked for may include a host of this name."""
         return any(fnmatchcase(host, one.hosts) for one in self.either)
 
     def has(self, host: str, labels: Mapping[str, str]) -> bool:
-        """Whether a host with some labels is of this choice, the other one aside."""
+        """Whether this choice, without `also`, has a host with some labels."""
         return fnmatchcase(host, self.hosts) and all(
             fnmatchcase(labels.get(key, ""), value) for key, value in self.labels.items()
         )
@@ -98,10 +98,10 @@ class Told(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The objects of an event: those that are asked for, each with a commit, and others.
+    """The objects of an event: the objects that are asked for, each with a commit, and others.
 
     Attributes:
-        sizes: bytes of those that are asked for, by key.
+        sizes: bytes of the objects that are asked for, by key.
         left_out: keys of all others of the same hosts and days.
     """
 
@@ -110,12 +110,12 @@ class Found(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of those that are asked for."""
+        """The keys of the objects that are asked for."""
         return tuple(self.sizes)
 
     @property
     def bytes(self) -> int:
-        """The bytes of those that are asked for."""
+        """The total size in bytes of the objects that are asked for."""
         return sum(self.sizes.values())
 
 
@@ -124,8 +124,8 @@ class Selection:
     """The commits of some hosts and days in a store, which is asked as little as is needed.
 
     Attributes:
-        store: that is read.
-        wanted: what is asked for.
+        store: the store that is read.
+        wanted: the hosts and the time that are asked for.
         damaged: why a commit cannot be read, by its key.
         gone: why an object cannot be read that a commit names, by its key.
     """
@@ -139,7 +139,7 @@ class Selection:
 
     @cached_property
     def days(self) -> list[str]:
-        """The days of the time, and the one before, the oldest first. Raises StoreError."""
+        """The days of the wanted time, from `first_day`, oldest first. Raises StoreError."""
         folders, _ = self.store.list_folder(LEDGER)
         found = sorted(
             value for name, value in filter(None, map(partition, folders)) if name == "date"
@@ -149,7 +149,7 @@ class Selection:
 
     @property
     def first_day(self) -> str:
-        """The first of the days, "" if the time is without a beginning."""
+        """The first day to look at, "" if the wanted time has no beginning."""
         since_ns = self.wanted.window.since_ns
         return "" if since_ns is None else day_of(max(since_ns - DAYS_BEFORE * _NS_PER_DAY, 0))
 
@@ -188,7 +188,7 @@ class Selection:
         return {key: parts for key, parts in found.items() if parts.host in chosen}
 
     def chosen(self, *choices: Wanted) -> set[str]:
-        """Return the hosts that are of any of some choices, by their labels. Raises StoreError."""
+        """Return the hosts whose labels match any of some choices. Raises StoreError."""
         return {
             host
             for host, labels in self.labels.items()
@@ -219,7 +219,7 @@ class Selection:
 
     @cached_property
     def labels(self) -> dict[str, dict[str, str]]:
-        """The labels of each host, of the newest of its last day's commits. Raises StoreError."""
+        """The labels of each host in the newest commit of its last day. Raises StoreError."""
         last: dict[str, str] = {}
         for parts in self._listed.values():
             last[parts.host] = max(parts.date, last.get(parts.host, ""))
@@ -239,12 +239,12 @@ class Selection:
 
     @property
     def read(self) -> set[CommitKey]:
-        """The segments whose commits can be read; it reads all. Raises StoreError."""
+        """The segments whose commits can be read; reads all commits. Raises StoreError."""
         return {self.committed[told.key] for told in self.commits}
 
     @property
     def is_small(self) -> bool:
-        """Whether all commits are read, or are so few that they may be. Raises StoreError."""
+        """Whether all commits are read, or are few enough to be read. Raises StoreError."""
         known = self._known.keys() | self.damaged.keys()
         return len(self.committed.keys() - known) <= _FEW
 
@@ -298,7 +298,7 @@ class Selection:
 
 
 def _at_once(call: Callable[[str], T], words: Sequence[str]) -> list[T]:
-    """Call for each of some words, several at once, and return the results in their order."""
+    """Call a function for each word, several at once; return the results in the words' order."""
     if len(words) < 2:  # noqa: PLR2004
         return [*map(call, words)]
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a store has what was put: the chains of commits, and the objects that they name.
+"""Checks that a store is as it was put: the chains of commits, and the objects that they name.
 
-That nobody removed or changed a commit is seen by the chain in which each names the one before it
-by its hash; that the objects are as they were put, by their hashes.
+Each commit names the commit before it by its hash, so the chain shows whether a commit was removed
+or changed. The hashes of the objects show whether an object was changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.fleet.selection import Told
     from collectord.fleet.store import Store
 
-# Segments that are named; of more, the number is told.
+# At most so many segments are named; for more, the number is told.
 _NAMED: Final = 4
 
 
@@ -33,10 +33,10 @@ class Verification:
     """Follows the chains of some commits, and reads their objects.
 
     Args:
-        store: that has them.
+        store: the store that has the commits.
         told: the commits.
-        checked: counts those whose links were followed, the objects that were looked at, and the
-            bytes that were read.
+        checked: counts the commits whose links were followed, the objects that were looked at,
+            and the bytes that were read.
     """
 
     def __init__(self, store: Store, told: Sequence[Told], checked: Counter[str]) -> None:
@@ -46,7 +46,7 @@ class Verification:
         self._checked = checked
 
     def findings(self, *, is_whole: bool) -> Iterator[Finding]:
-        """Yield what is not as it was put.
+        """Yield a finding for each commit and object that is not as it was put.
 
         Args:
             is_whole: the commits are all of their hosts, so that those of a run add up.
@@ -81,7 +81,7 @@ class Verification:
             yield from _sums([one.commit for one in self._told])
 
     def _link(self, one: Commit) -> Iterator[Finding]:
-        """Yield why a commit does not follow the one that it names."""
+        """Yield why a commit does not follow the commit that it names."""
         previous = one.previous
         if previous is None:
             return
@@ -130,7 +130,7 @@ class Verification:
 
 
 def _place(one: Told) -> Iterator[Finding]:
-    """Yield why a commit is not the one that its key names."""
+    """Yield a finding if a commit is not the commit that its key names."""
     commit = one.commit
     key = CommitKey(commit.date, commit.host, commit.source).key
     if key != one.key:
@@ -142,7 +142,7 @@ def _place(one: Told) -> Iterator[Finding]:
 
 
 def _sums(commits: Sequence[Commit]) -> Iterator[Finding]:
-    """Yield the runs whose balances are not together what their last manifest tells of the run."""
+    """Yield a finding for each run whose commits do not add up to its last manifest's totals."""
     runs: dict[tuple[str, str, str], list[Commit]] = {}
     for one in commits:
         manifests = one.decoded()
@@ -155,7 +155,7 @@ def _sums(commits: Sequence[Commit]) -> Iterator[Finding]:
         passed = any(one.passed_over for one in segments)
         told = balance_in(newest)
         if oldest.stored_before or passed or isinstance(told, str) or told.lost is None:
-            continue  # what is not here has a part in the run's ledger
+            continue  # segments that are not here have a part in the run's ledger
         balances = [one.balance for one in segments]
         for name, whole, parts in (
             ("produced", told.produced, [one.produced for one in balances]),

@@ -44,7 +44,7 @@ class Sideband(Protocol):
         """Start recording the sideband, before any sample can need it."""
 
     def running_state(self) -> bytes:
-        """Return what ran before `enable_sideband`, as whole records in the sideband's layout."""
+        """Return the tasks that ran before `enable_sideband`, as whole records of the sideband."""
 
 
 class Recording(Protocol):
@@ -112,7 +112,7 @@ class SharedLosses(Protocol):
     """The ability to report losses that the kernel does not count by ring."""
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """Return what the kernel counts as lost of all rings together.
+        """Return the losses that the kernel counts for all rings together.
 
         Raises:
             KernelError: the counter cannot be read.
@@ -172,7 +172,7 @@ class Following(Protocol):
         """
 
     def ids(self, ring: RingHandle) -> Mapping[int, int]:
-        """Return the ids that samples in a ring may carry, each with the one that files know."""
+        """Return the ids that samples in a ring may carry, each with the id that files know."""
 
     def start(self, number: int) -> bool:
         """Start counting; return whether it still ran then, so that its end is counted.
@@ -204,7 +204,7 @@ class Tracing(Protocol):
 
     @property
     def lasting(self) -> LastingInstance:
-        """Its beginning and its end, and the note about it in case of a crash."""
+        """The instance's beginning and end, and the note about it in case of a crash."""
 
     def metadata(self) -> Metadata:
         """Return the metadata of a trace.dat of these rings. Raises KernelError."""
@@ -337,7 +337,7 @@ class OpenSource(Protocol):
 
     @property
     def abilities(self) -> Abilities:
-        """Its abilities beyond draining; declared as it is opened, and the same from then on."""
+        """The abilities beyond draining; declared at the opening, and the same from then on."""
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:

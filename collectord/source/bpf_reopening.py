@@ -26,7 +26,7 @@ class Submitting(Protocol):
         """Close the gates of a CPU whose rings are to be replaced."""
 
     def renew(self, cpu: int) -> None:
-        """Have the next perf ring of a CPU count from where the last one ended."""
+        """Let the next perf ring of a CPU count on from the end of the last one."""
 
     def connect(self, cpu: int) -> None:
         """Give each program the perf rings of a CPU that it submits to."""

@@ -23,7 +23,7 @@ class Growing(Protocol[_Ring_contra]):
     """A source that takes rings while it runs."""
 
     def add_ring(self, ring: _Ring_contra) -> None:
-        """Add a ring to those of the source."""
+        """Add a ring to the rings of the source."""
 
     def drop_ring(self, cpu: int) -> None:
         """Forget the ring of a CPU."""

@@ -259,7 +259,7 @@ class OpenBpf:
         self._set_gates(opened=True)
 
     def renew(self, cpu: int) -> None:
-        """Have the next perf ring of a CPU count from where the last one ended."""
+        """Let the next perf ring of a CPU count on from the end of the last one."""
         self._told_before[cpu] = self._told.get(cpu, _Total())
         self._counted = {}
 

@@ -45,7 +45,7 @@ class OpenInstance:
         self.grew = False
 
     def add_ring(self, ring: FtraceRing) -> None:
-        """Add a ring to those that are drained; it is not late any more."""
+        """Add a ring to the drained rings; it is not late any more."""
         cpu = ring.label.cpu
         self.sizes[cpu], self._stats_fds[cpu] = ring.geometry.data_bytes, ring.stats_fd
         self.grew |= bool(self._plan.keep_ns)

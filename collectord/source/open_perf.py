@@ -161,7 +161,7 @@ class OpenPerf:
             self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
-        """Resume the rings, those that were frozen included."""
+        """Resume the rings, including the rings that were frozen."""
         for ring in self._overwritable():
             self._kernel.pause_output(ring.fd, paused=False)
         for fd in self._fired:

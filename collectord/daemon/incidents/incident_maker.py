@@ -231,7 +231,7 @@ class Incidents:
         return await self._make(fired)
 
     def alerted(self, alerts: Sequence[Alert]) -> dict[str, str]:
-        """Make incidents of those alerts that fire, are new, and have a trigger that may.
+        """Make incidents of the alerts that fire, are new, and have a trigger that may fire.
 
         Returns:
             what becomes of each by its fingerprint, as `Triggers.alerted` tells it.
@@ -359,7 +359,7 @@ class Incidents:
             _LOG.info("incident_deleted", incident=name)
 
     async def _answer(self, fired: Sequence[Fired], note: IncidentNote) -> None:
-        """Give the answers of those that fired, and write the summary before and after them."""
+        """Give the answers of the fired triggers; write the summary before and after them."""
         async with self._asking:
             if self._take is None:
                 return

@@ -193,7 +193,7 @@ class Triggers:
         return cause
 
     def alerted(self, alerts: Iterable[Alert]) -> dict[str, str]:
-        """Fire for those alerts that fire and are new, each for the first trigger that may.
+        """Fire for each alert that fires and is new, for the first trigger that may fire.
 
         Returns:
             what becomes of each, by its fingerprint: "accepted"; "resolved"; "repeated", for one
@@ -246,7 +246,7 @@ class Triggers:
         TriggerGate(0, 1, self._counted[name]).note(at_ns)
 
     def status(self) -> tuple[TriggerStatus, ...]:
-        """Return all triggers, those of requests first."""
+        """Return all triggers, the triggers of requests first."""
         return (
             *(self._status_of(name, REQUEST) for name in (MANUAL, SIGNAL)),
             *self._configured(),
