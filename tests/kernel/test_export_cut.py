@@ -36,6 +36,7 @@ FIELDS: Final = ("-F", "comm,pid,tid,cpu,time,event,ip,dso")
 WITHOUT_SYMBOLS: Final = ("-F", "-sym,-symoff")
 _SWITCHES: Final = '["sched:sched_switch", "sched:sched_process_exec"]'
 _CALLS: Final = '["raw_syscalls:sys_enter"]'
+# The rings have room for what other tests do on this machine meanwhile.
 SESSIONS: Final = "".join(
     f"""
 [[session]]
@@ -43,7 +44,7 @@ name = "{name}"
 [[session.source]]
 kind = "{kind}"
 events = {events}
-ring = "4MiB"
+ring = "16MiB"
 {more}
 """
     for name, kind, events, more in (

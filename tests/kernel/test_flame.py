@@ -38,7 +38,9 @@ KALLSYMS: Final = Path("/proc/kallsyms")
 _FRAME: Final = re.compile(r"^\s+[0-9a-f]+ (.+?) \((.*?)\)$")
 _PRINTED: Final = re.compile(r"(\S.*\+0x[0-9a-f]+) (\(.*\))")
 _LOCATED: Final = re.compile(r"\s+[0-9a-f]+ (.+?) \((.*)\)")
-_SAMPLE: Final = re.compile(r"\s*(-?\d+) +(\d+)\.(\d{9}): +[0-9a-f]+ (.+?) \((.*)\)")
+# A name in Rust or C++ may have spaces and parentheses: it ends with the offset.
+_NAME: Final = r"\[unknown\]|.+?\+0x[0-9a-f]+|.+?"
+_SAMPLE: Final = re.compile(rf"\s*(-?\d+) +(\d+)\.(\d{{9}}): +[0-9a-f]+ ({_NAME}) \((.*)\)")
 _PLACE: Final = re.compile(r"^\[.+\+0x[0-9a-f]+\]$")
 _UNKNOWN: Final = "[unknown]"
 _KERNEL: Final = re.compile(r"\[(?!vdso|unknown|heap|stack)")
