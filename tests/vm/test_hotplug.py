@@ -343,7 +343,7 @@ def test_records_of_a_device_on_a_cpu_that_comes_late_are_stored(
             write_on(device, 0)
         write_on(device, CPU)
         wait_for(lambda: daemon.session("disk")["stored"] >= 2 * REQUESTS, "what both have made")
-        assert daemon.session("disk")["degraded"] == []
+        wait_for(lambda: daemon.session("disk")["degraded"] == [], "the file of the CPU")
         assert produced_on(daemon.session("disk"), CPU) >= REQUESTS
         write_on(device, CPU)
         assert daemon.stop().status == 0
