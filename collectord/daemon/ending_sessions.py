@@ -104,14 +104,7 @@ class EndingSessions:
         """
         wanted = tuple(plans)
         await self._wait([part for part in self._parts if taken(part.out.plans, wanted)])
-        found = taken(self.plans, wanted)
-        if found:
-            raise PlanError(
-                f"session {found[0].name!r} is still ending: it writes to "
-                f"{found[0].sink.directory}, whose disk does not answer",
-                what=found[0].name,
-                hint="try again when `collectord status` does not show it any more",
-            )
+        refuse_taken(self.plans, wanted, "ending")
 
     async def _wait(self, parts: Iterable[_Part]) -> None:
         now_s = time.monotonic()
@@ -130,3 +123,24 @@ def taken(ending: Iterable[SessionPlan], wanted: Iterable[SessionPlan]) -> list[
     names = {plan.name for plan in wanted}
     folders = {plan.sink.directory for plan in wanted}
     return [one for one in ending if one.name in names or one.sink.directory in folders]
+
+
+def refuse_taken(plans: Iterable[SessionPlan], wanted: Iterable[SessionPlan], doing: str) -> None:
+    """Refuse wanted sessions of which a name or a folder is that of a session in these plans.
+
+    Args:
+        plans: sessions whose disk does not answer.
+        wanted: sessions to be opened.
+        doing: what the others still do: "ending" or "beginning".
+
+    Raises:
+        PlanError: there is such a session.
+    """
+    found = taken(plans, wanted)
+    if found:
+        raise PlanError(
+            f"session {found[0].name!r} is still {doing}: it writes to "
+            f"{found[0].sink.directory}, whose disk does not answer",
+            what=found[0].name,
+            hint="try again when `collectord status` does not show it any more",
+        )

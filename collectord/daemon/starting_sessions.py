@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.daemon.ending_sessions import taken
+from collectord.daemon.ending_sessions import refuse_taken, taken
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.session_start import BLOCKED_S, Arrival, Stage
-from collectord.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -178,14 +177,7 @@ class StartingSessions:
         """
         wanted = tuple(plans)
         await self._until([one for one in self._ones if taken([one.plan], wanted)], Stage.OVER)
-        found = taken(self.plans, wanted)
-        if found:
-            raise PlanError(
-                f"session {found[0].name!r} is still beginning: it writes to "
-                f"{found[0].sink.directory}, whose disk does not answer",
-                what=found[0].name,
-                hint="try again when `collectord status` does not show it any more",
-            )
+        refuse_taken(self.plans, wanted, "beginning")
 
     async def end(self) -> None:
         """Drop all sessions, wait a few seconds for their disks, and abandon the rest.

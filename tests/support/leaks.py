@@ -118,15 +118,16 @@ def _instances(roots: Iterable[Path]) -> dict[str, bool]:
 
     That process may be of another lane: if it is left behind, it or its descriptor is named.
     """
-    found = {}
+    files = {}
     for root in roots:
         with suppress(FileNotFoundError):
             for path in (root / "instances").iterdir():
                 with suppress(FileNotFoundError):  # removed since it was listed
                     at = path.stat()
                     file = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
-                    found[f"tracefs instance {path.name}"] = file in _locked()
-    return found
+                    files[f"tracefs instance {path.name}"] = file
+    locked = _locked() if files else frozenset()  # later: one that was just made may have its lock
+    return {name: file in locked for name, file in files.items()}
 
 
 def mounts(mountinfo: str) -> frozenset[str]:
